@@ -10,7 +10,6 @@ training-domain validation.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.accuracy_tables import averages_table
 from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.paired import UNIT, differences
@@ -18,7 +17,6 @@ from pogm.benchmark.results.records import Run
 from pogm.benchmark.results.selection import TRAINING_DOMAIN
 from pogm.benchmark.results.table import Column, Estimate, Table
 from pogm.benchmark.results.table import Row as TableRow
-from pogm.data.datasets.base import seed_hash
 from pogm.experiments import evidence, paired
 from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.results import gain_column
@@ -31,16 +29,9 @@ def plan(scale: Scale) -> Plan:
     """Return the runs of all groups by row. Rows differ only in the average of the weights, so they train together."""
     more = {"seeds": evidence.SEEDS[scale.name]} if scale.name in evidence.SEEDS else {}
     first = paired.plan_rows(scale, ROWS, **more)
-    return {row: [member for trial in trials for member in _group(trial)] for row, trials in first.items()}
-
-
-def _group(trial: Trial) -> list[Trial]:
-    """Return a trial, and others that differ from it in their minibatches. Tables count them as configurations."""
-    others = (
-        replace(trial, seed=seed_hash(trial.seed, number), init_seed=trial.weights_seed, hparams_seed=number)
-        for number in range(1, MEMBERS)
-    )
-    return [trial, *others]
+    return {
+        row: [member for trial in trials for member in trial.soup_members(MEMBERS)] for row, trials in first.items()
+    }
 
 
 def exhibits(runs: Sequence[Run], scale: Scale) -> list[Table]:

@@ -19,7 +19,7 @@ from pogm.core import hyperparameters
 from pogm.core.hyperparameters import replace_fields
 from pogm.core.plugins import registered_name
 from pogm.data.datasets import dataset_class
-from pogm.data.datasets.base import LEAST_SAMPLES, Domain, DomainDataset, Training, check_loaded
+from pogm.data.datasets.base import LEAST_SAMPLES, Domain, DomainDataset, Training, check_loaded, seed_hash
 from pogm.diagnostics import Probe
 from pogm.engine.setup import PRECISIONS
 from pogm.engine.task import Task
@@ -160,6 +160,19 @@ class Trial:
     def schedule(self) -> Schedule:
         """Number of steps, and the steps of evaluations."""
         return Schedule(self.steps, self.evaluate_every)
+
+    def soup_members(self, count: int) -> list[Self]:
+        """Return this trial, and others that differ from it in their minibatches only, to average their weights.
+
+        They have the same data, splits, initial weights and hyperparameters. Tables count them as configurations.
+        """
+        others = (
+            dataclasses.replace(
+                self, seed=seed_hash(self.seed, number), init_seed=self.weights_seed, hparams_seed=number
+            )
+            for number in range(1, count)
+        )
+        return [self, *others]
 
     def to_json(self) -> dict[str, Any]:
         """Return the trial as JSON values."""
