@@ -84,6 +84,24 @@ def test_dry_run_checks_and_writes_nothing_and_json_lists_the_members(sweep, cap
     assert listed.count("  to do  ") == 2  # greedy
 
 
+def test_runs_on_all_domains_have_validation_scores_instead_of_tables(tmp_path, capsys):
+    runs = train(tmp_path / "runs", *(member(n, test_domains=(), steps=6, evaluate_every=5) for n in (0, 1)))
+    assert main(["soup", str(runs), *DEVICE, "--dry-run"]) == 0
+    assert "RotatedDigits  trained on all domains  ERM, uniform soup  2 runs" in capsys.readouterr().out
+    assert main(["soup", str(runs), *DEVICE, "--rule", "uniform"]) == 0
+    shown = capsys.readouterr()
+    (soup,) = combinations(runs)
+    score = load(soup.folder).description["selection"]["validation"]
+    assert (
+        shown.out
+        == f"RotatedDigits  trained on all domains  ERM, uniform soup  validation: {score:.1%}  {soup.folder}\n"
+    )
+    assert f"Next: pogm export {soup.folder}" in shown.err
+    assert "pogm report" not in shown.err, "it has nothing to show"
+    assert main(["soup", str(runs), *DEVICE, "--rule", "uniform", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == []
+
+
 def test_ensemble_is_one_model_in_a_folder_of_choice(sweep, tmp_path, capsys):
     out = tmp_path / "ensembles"
     assert main(["ensemble", str(sweep), *DEVICE, "--mean", "probabilities", "--out", str(out)]) == 0

@@ -88,20 +88,26 @@ class Combining:
         inside = out.resolve().is_relative_to(folder.resolve())
         runs = read_runs(folder) if inside else read_runs(folder, out)
         datasets = dict.fromkeys(one.group.members[0].run.dataset for one in planned)
+        tables = [dataset_table(runs, name, TRAINING_DOMAIN) for name in datasets]
+        has_tables = not all(table.empty for table in tables)  # they are empty if no held-out domain was evaluated
+        in_json = find_tables(runs, selections=(TRAINING_DOMAIN,)) if has_tables and output.json is not None else None
         document: dict[str, Any] = {
             "folder": out,
             "groups": [one.to_json() for one in planned],
-            "tables": find_tables(runs, selections=(TRAINING_DOMAIN,)).to_json() if output.json is not None else [],
+            "tables": in_json.to_json() if in_json is not None else [],
         }
 
         def show_text() -> None:
-            print("\n".join(dataset_table(runs, name, TRAINING_DOMAIN).text() for name in datasets), end="")
+            if has_tables:
+                print("\n".join(table.text() for table in tables), end="")
+            else:
+                print_validation(planned)
 
         output.show(command, document, show_text)
         first = next(iter(planned[0].folders.values()))
         shown = [folder] if inside else [folder, out]
-        report = f"pogm report {shlex.join(map(str, shown))}"
-        suggest([report, *model_commands(planned[0].group.members[0].trial, first)[-1:]])
+        report = [f"pogm report {shlex.join(map(str, shown))}"] if has_tables else []
+        suggest([*report, *model_commands(planned[0].group.members[0].trial, first)[-1:]])
         return 0
 
 
@@ -116,7 +122,24 @@ def print_plan(planned: "Sequence[Planned]") -> None:
         for rule, folder in one.folders.items():
             state = "to do" if rule in one.left else "done"
             print_line(
-                f"{run.dataset}  held out {run.held_out}  {label_of(one.group, rule)}  {count} runs{cost}  {state}  "
+                f"{run.dataset}  {one.group.held_out}  {label_of(one.group, rule)}  {count} runs{cost}  {state}  "
                 f"{folder}"
             )
     print_line(f"{sum(one.passes for one in planned)} models to evaluate.")
+
+
+def print_validation(planned: "Sequence[Planned]") -> None:
+    """Print the validation score of each combination, for runs that have no accuracy at a held-out domain."""
+    from pogm.benchmark.combining.folder import label_of
+    from pogm.benchmark.runs.selected_model import MODEL, read_description
+
+    for one in planned:
+        group = one.group
+        form = "R² {:.3f}" if group.trial.dataset.task == "regression" else "{:.1%}"
+        for rule, folder in one.folders.items():
+            score = read_description(folder / MODEL)["selection"]["validation"]
+            shown = "unknown" if score is None else form.format(score)
+            print_line(
+                f"{group.members[0].run.dataset}  {group.held_out}  {label_of(group, rule)}  validation: {shown}  "
+                f"{folder}"
+            )

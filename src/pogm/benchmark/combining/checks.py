@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pogm._system.errors import IntegrityError, UsageError
 from pogm.benchmark.combining.initial_weights import digest_initial_weights
 from pogm.benchmark.combining.members import Group, Member
+from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.record_file import RecordWarning
 from pogm.engine.session import STATISTICS
 
@@ -82,6 +84,26 @@ def check_compatible(group: Group, *, mean: str | None = None) -> None:
             f"Expected models that predict each sample on its own, for {group.title}; found {adapting.run.label}, "
             "whose predictions depend on the other samples of a batch. Choose the other labels with --algorithms."
         )
+
+
+def find_live_norms(trial: Trial, network: nn.Module, advice: str) -> list[_BatchNorm]:
+    """Return the layers of batch norm whose statistics are computed again for averaged weights.
+
+    Raises:
+        UsageError: There are such layers, and the model adapts to its batch.
+    """
+    norms = [module for module in network.modules() if _is_live(module)]
+    if norms and trial.adapts:
+        raise UsageError(
+            f"Expected batch norm with frozen statistics, to average the weights of {trial.label}, whose predictions "
+            f"depend on the other samples of a batch; found statistics that training changes. {advice}"
+        )
+    return norms
+
+
+def _is_live(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Return True for a layer of batch norm whose statistics training changes."""
+    return isinstance(module, _BatchNorm) and module.training and module.track_running_stats
 
 
 def check_weights(group: Group) -> Group:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from pogm._system.errors import UsageError
+from pogm.benchmark.combining.checks import find_live_norms
 from pogm.benchmark.combining.members import Group
 from pogm.core import random
 from pogm.core.compilation import compiling
@@ -78,12 +78,7 @@ class Evaluator:
                     f"Expected images of {name} that no run has trained on, for {group.title}; found none, "
                     "because the splits of the trials differ. Combine the runs of one trial."
                 )
-        self.norms = [module for module in self.session.network.modules() if _is_live(module)]
-        if self.norms and self.trial.adapts:
-            raise UsageError(
-                f"Expected batch norm with frozen statistics, for {group.title}, whose predictions depend on the other "
-                "samples of a batch; found statistics that training changes. Choose the other labels with --algorithms."
-            )
+        self.norms = find_live_norms(self.trial, self.session.network, "Choose the other labels with --algorithms.")
 
     @property
     def images(self) -> dict[str, list[int]]:
@@ -143,11 +138,6 @@ class Evaluator:
                 norm.momentum = momentum
         reached = {name.rpartition(".")[0] for name, leaf in fresh.items() if not leaf.is_floating_point() and leaf > 0}
         return {**tensors, **{n: leaf for n, leaf in fresh.items() if n.rpartition(".")[0] in reached}}
-
-
-def _is_live(module: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Return True for a layer of batch norm whose statistics training changes."""
-    return isinstance(module, _BatchNorm) and module.training and module.track_running_stats
 
 
 def _split_indices(group: Group, domains: Sequence[Domain], device: torch.device) -> dict[Part, Tensor]:

@@ -25,7 +25,7 @@ LISTED = 3  # folders that a note names
 
 @dataclass(frozen=True)
 class Member:
-    """A finished run with a selected model."""
+    """A run with a selected model."""
 
     run: Run
     trial: Trial
@@ -33,9 +33,9 @@ class Member:
 
     @property
     def seconds(self) -> float | None:
-        """Time of the training steps in seconds, without evaluations; None if it was not recorded."""
+        """Time of the training steps in seconds, without evaluations; None if it is not known."""
         rate = self.run.seconds_per_step
-        return None if rate is None else rate * self.trial.steps
+        return None if rate is None or not self.run.done else rate * self.trial.steps
 
     @property
     def sha256(self) -> str:
@@ -86,9 +86,14 @@ class Group:
     @property
     def title(self) -> str:
         """Text for messages."""
-        run = self.members[0].run
         trial = "all trials" if self.pooled else f"trial {self.trial_seed}"
-        return f"{self.label} on {run.dataset}, held out {run.held_out}, {trial}"
+        return f"{self.label} on {self.members[0].run.dataset}, {self.held_out}, {trial}"
+
+    @property
+    def held_out(self) -> str:
+        """Text for the held-out domains."""
+        run = self.members[0].run
+        return f"held out {run.held_out}" if run.test_domains else "trained on all domains"
 
     def cell(self, rule: str) -> str:
         """Return a digest of everything but the members: a combination with other members replaces it."""
@@ -129,7 +134,7 @@ def find_groups(
     damaged = False
     for run in chosen:
         try:
-            member = _read_member(run)
+            member = _read_finished(run)
         except PogmError as error:
             damaged |= isinstance(error, IntegrityError)
             warnings.warn(f"{run.folder} is left out: {error}", RecordWarning, stacklevel=2)
@@ -163,10 +168,20 @@ def _make_group(members: Sequence[Member]) -> Group:
     return Group(label, tuple(members), pooled=len({member.run.trial_seed for member in members}) > 1)
 
 
-def _read_member(run: Run) -> Member:
+def _read_finished(run: Run) -> Member:
     """Return the member of a finished run; raise a `PogmError` if it is not finished or has no intact model."""
     if run.status != "done":
         raise UsageError(f"The run is {run.status}.")
+    return read_member(run)
+
+
+def read_member(run: Run) -> Member:
+    """Return the member of a run, which may be unfinished.
+
+    Raises:
+        UsageError: The run has no selected model.
+        IntegrityError: Its model is damaged.
+    """
     if not (run.folder / MODEL).is_dir():
         raise UsageError(
             "The run has no selected model: it is of a sweep with --skip-model-save, an earlier version or DomainBed."
