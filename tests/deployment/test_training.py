@@ -230,12 +230,13 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
         assert len(lines) > len(known[name]) >= 2
 
 
+@pytest.mark.parametrize("soup", [1, 2])
 @pytest.mark.parametrize(("method", "missing"), [("ERM", "an evaluation"), ("ERM + SWAD", "the end, where SWAD has")])
-def test_stopped_run_without_a_model_says_what_is_missing(photographs, tmp_path, method, missing):
+def test_stopped_run_without_a_model_says_what_is_missing(photographs, tmp_path, method, missing, soup):
     settings = ("network=small_cnn", "weights=random")
-    trials = make_plan(Folder.from_path(photographs[0]), [method], ("c",), settings, 30).trials
+    plan = make_plan(Folder.from_path(photographs[0]), [method], ("c",), settings, 30, soup)
     with pytest.raises(UsageError, match=f"Expected {missing}.*more --minutes"):
-        list(held_out_results(trials, tmp_path, ("c",), None, {trial.id for trial in trials}))
+        list(held_out_results(plan, method, tmp_path, ("c",), RunOptions(), {trial.id for trial in plan.trials}))
 
 
 def test_training_that_began_with_other_options_is_refused(trained, photographs):

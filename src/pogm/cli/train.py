@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pogm.data.datasets.base import Domain, DomainDataset
     from pogm.deployment.training_plan import TrainingPlan
 
+MOST_MEMBERS = 100  # runs of one average
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Command):
@@ -30,6 +32,7 @@ class Train(Command):
 pogm train ./hospitals --out model
 pogm train ./hospitals --hold-out site_c --out model                  then: pogm evaluate model ./hospitals/site_c
 pogm train ./hospitals --compare ERM Fish POGM --minutes 30 --out model
+pogm train ./hospitals --soup 3 --out model                           the mean of the weights of three runs
 pogm train patients.csv:label=outcome,domain=hospital --out model      a table, or arrays in an .npz file
 pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_size=128 --out model"""
     notes: ClassVar[str] = (
@@ -73,6 +76,13 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         None,
         least=1,
         most=MOST_STEPS,
+    )
+    soup: int = option(
+        "Train N runs with the same initial weights and other minibatches instead of each run, and average their "
+        "weights (default: 1).",
+        1,
+        least=1,
+        most=MOST_MEMBERS,
     )
     seed: int = option("Seed of weights, minibatches and splits.", 0, least=0, most=MOST_SEED)
     precision: str = option("Precision of the network: fp32, tf32, bf16 or fp64.", "fp32")
@@ -133,6 +143,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             "steps": self.steps,
             "seed": self.seed,
             "precision": self.precision,
+            **({"soup": self.soup} if self.soup > 1 else {}),
         }
 
     def _setting_texts(self) -> tuple[str, ...]:
@@ -145,7 +156,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
         algorithms = self.compare or (self.algorithm,)
         settings = self._setting_texts()
-        return make_plan(dataset, algorithms, self.hold_out, settings, steps, seed=self.seed, precision=self.precision)
+        fields = {"seed": self.seed, "precision": self.precision}
+        return make_plan(dataset, algorithms, self.hold_out, settings, steps, self.soup, **fields)
 
     def _show_sites(self, dataset: "DomainDataset", domains: "Sequence[Domain]") -> list[int]:
         """Print the number of images or samples of each site, and return it for the training sites."""
@@ -177,11 +189,14 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
     def _show_plan(self, plan: "TrainingPlan", run_options: "RunOptions") -> None:
         from pogm.cli.planning import show_estimates
 
-        final = next(iter(plan.finals.values()))
+        finals = plan.members(next(iter(plan.finals.values())))
+        one = f"{self.soup}" if self.soup > 1 else "one"
+        average = f" Each model is the mean of the weights of {self.soup} runs." if self.soup > 1 else ""
         print_line(
-            f"{len(plan.trials)} runs that hold out a site, then one on all sites; {final.steps} minibatches each."
+            f"{len(plan.trials)} runs that hold out a site, then {one} on all sites; {finals[0].steps} minibatches "
+            f"each.{average}"
         )
-        self.output.show("train", show_estimates([*plan.trials, final], run_options, self.workers))
+        self.output.show("train", show_estimates([*plan.trials, *finals], run_options, self.workers))
 
     def _run_plan(self, plan: "TrainingPlan", run_options: "RunOptions", deadline: float | None) -> int:
         """Run what is left, choose the algorithm, train on all sites, and write the model."""
@@ -193,10 +208,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         cut = self._run_trials(plan.first_trials, run_options, first_end)
         if cut is None:
             return 1
-        note("Predicting the held-out sites")
+        note(f"{'Averaging weights, and p' if self.soup > 1 else 'P'}redicting the held-out sites")
         results = {
-            name: list(training.held_out_results(trials, self.out, self.hold_out, run_options.data, cut))
-            for name, trials in plan.forecasts.items()
+            name: list(training.held_out_results(plan, name, self.out, self.hold_out, run_options, cut))
+            for name in plan.forecasts
         }
         chosen, forecasts = training.choose_algorithm(results)
         for name, found in forecasts.items():
@@ -207,16 +222,18 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         final = plan.finals[chosen]
         if final not in plan.first_trials:
             note(f"Training {chosen} on all sites: {', '.join(plan.sites)}")
-            more = self._run_trials([final], run_options, end)
+            more = self._run_trials(plan.members(final), run_options, end)
             if more is None:
                 return 1
             cut |= more
         note("Writing the model and its card")
-        step = training.finish_model(plan, chosen, results, forecasts, self.out, run_options.data, cut)
+        description = training.finish_model(plan, chosen, results, forecasts, self.out, run_options, cut)
+        step, averaged = description["selection"]["step"], description.get("combination", {}).get("kept", 1)
         if cut:
+            last = f"{'up to ' * (averaged > 1)}step {step}"
             print_line(
                 f"The time limit stopped {len(cut)} runs before their last minibatch, and their best steps so far were "
-                f"used: for the model, step {step} of {final.steps - 1}. The same command continues them."
+                f"used: for the model, {last} of {final.steps - 1}. The same command continues them."
             )
         document = {
             "folder": self.out,
@@ -228,10 +245,11 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             "sites": plan.sites,
             "step": step,
             "steps": final.steps,
+            "averaged_runs": averaged,
             "stopped_runs": len(cut),
             "card": self.out / "card.html",
         }
-        self.output.show("train", document, lambda: self._summarise(chosen, final))
+        self.output.show("train", document, lambda: self._summarise(chosen, final, averaged))
         return 0
 
     def _run_trials(
@@ -252,11 +270,12 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
             return None
         return {outcome.trial.id for outcome in outcomes if outcome.is_cut}
 
-    def _summarise(self, chosen: str, final: "Trial") -> None:
+    def _summarise(self, chosen: str, final: "Trial", averaged: int) -> None:
         from pogm.cli.single_run import model_commands
         from pogm.data.dataset_paths import is_file_name, split_options
 
-        print_line(f"Model: {self.out} ({chosen}), with its card: {self.out / 'card.html'}")
+        average = f", mean of {averaged} runs" if averaged > 1 else ""
+        print_line(f"Model: {self.out} ({chosen}{average}), with its card: {self.out / 'card.html'}")
         commands = model_commands(final, self.out)
         if not any(command.startswith("pogm evaluate") for command in commands):  # its samples are not read from files
             suggest(commands)

@@ -15,8 +15,10 @@ from pogm._system.terminal import print_line
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import ClassificationMetrics, classification_metrics, softmax
 from pogm.benchmark.results.classification_tables import confusion_table, metrics_table, recall_table
+from pogm.benchmark.results.combined import COMBINATION
 from pogm.benchmark.results.regression import RegressionMetrics, regression_table
 from pogm.benchmark.results.table import Column, Row, Table
+from pogm.benchmark.runs.selected_model import RULE
 from pogm.data.datasets.array_file import ArrayFile
 from pogm.deployment.forecast import FEW_SITES, Forecast, SiteResult
 from pogm.report.draw import MissingPackageError
@@ -126,8 +128,22 @@ def _facts(description: Mapping[str, Any]) -> dict[str, str]:
         "Classes": ", ".join(description["classes"]),
         "Training sites": ", ".join(description["domains"]),
         "Held-out sites": ", ".join(description["held_out"]),
-        "Selected step": f"{description['selection']['step']}, by {description['selection']['rule']}",
+        **_selected(description),
         "Versions": f"pogm {provenance['pogm']}, torch {provenance['torch']}",
+    }
+
+
+def _selected(description: Mapping[str, Any]) -> dict[str, str]:
+    """Return the selected step of the model, or those of the runs that it averages."""
+    selection, average = description["selection"], description.get(COMBINATION)
+    if not average:
+        planned = description.get("soup", 1)
+        runs = {"Averaged runs": f"none; the time limit left one of {planned}"} if planned > 1 else {}
+        return runs | {"Selected step": f"{selection['step']}, by {selection['rule']}"}
+    steps = ", ".join(str(member["step"]) for member in average["members"])
+    return {
+        "Averaged runs": f"{average['kept']} of {description['soup']}",
+        "Selected steps": f"{steps}, by {RULE}",
     }
 
 
@@ -142,9 +158,17 @@ def _task(description: Mapping[str, Any]) -> str:
         shape = " × ".join(map(str, description["input_shape"]))
         kind = f"Classification of samples {into}." if classes else "Regression: one number for each sample."
         task = f"{kind} The network sees {shape} numbers, imputed and standardised by the training sites."
+    average = description.get(COMBINATION)
+    algorithm = average["members"][0]["label"] if average else description["algorithm"]
+    mean = (
+        f" Its weights are the mean of those of {average['kept']} runs, which began at the same weights and had other "
+        "minibatches."
+        if average
+        else ""
+    )
     return (
-        f"{task} The network {description['network']} was trained with {description['algorithm']} on "
-        f"{len(description['domains'])} sites: {', '.join(description['domains'])}."
+        f"{task} The network {description['network']} was trained with {algorithm} on "
+        f"{len(description['domains'])} sites: {', '.join(description['domains'])}.{mean}"
     )
 
 

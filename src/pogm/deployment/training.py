@@ -9,6 +9,9 @@ import torch
 
 from pogm._system.errors import DataError, InUseError, UsageError
 from pogm._system.files import readable_json, write_atomic
+from pogm._system.messages import note
+from pogm.benchmark.combining.combine import combine, plan_combinations
+from pogm.benchmark.combining.members import Group, read_member
 from pogm.benchmark.plan.trial import Trial
 from pogm.benchmark.results.classification import (
     ClassificationMetrics,
@@ -18,7 +21,9 @@ from pogm.benchmark.results.classification import (
     softmax,
 )
 from pogm.benchmark.results.record_digest import DONE
+from pogm.benchmark.results.records import read_run
 from pogm.benchmark.results.regression import RegressionMetrics, regression_metrics
+from pogm.benchmark.runs.runner import RunOptions
 from pogm.benchmark.runs.selected_model import DESCRIPTION, MODEL, read_description
 from pogm.data.datasets.base import split_domain
 from pogm.deployment.card import write_card
@@ -29,6 +34,7 @@ from pogm.deployment.training_plan import TrainingPlan
 from pogm.modifiers.base import Modifier
 
 RUNS = "runs"
+SOUPS, UNIFORM = "soup", "uniform"  # folder of averages, and how runs are averaged
 PREDICTION_BATCH = 64
 
 
@@ -53,50 +59,81 @@ def predict_validation(model: TrainedModel, trial: Trial, data: Path | None) -> 
 
 
 def held_out_results(
-    trials: Sequence[Trial], folder: Path, hold_out: Sequence[str], data: Path | None, cut: Collection[str] = ()
+    plan: TrainingPlan,
+    algorithm: str,
+    folder: Path,
+    hold_out: Sequence[str],
+    options: RunOptions,
+    cut: Collection[str] = (),
 ) -> Iterator[SiteResult]:
-    """Yield, for each run, the predictions of its selected model at the site that it holds out for the forecast.
+    """Yield the predictions at each site of the model that was trained without it for the forecast.
 
     Args:
-        trials: Trials of the runs.
+        plan: All runs.
+        algorithm: Algorithm of the plan.
         folder: Folder of the model.
         hold_out: Sites that are never used for training.
-        data: Data folder.
+        options: Data folder, and the device that averages weights.
         cut: Ids of the trials that a time limit stopped before their last step.
 
     Raises:
         InUseError: If another process still trains one of the runs, such as a worker of a command that was killed.
         UsageError: If a run was stopped before its first evaluation.
     """
-    for trial in trials:
+    for trial in plan.forecasts[algorithm]:
         names = [trial.dataset.domains[number] for number in trial.test_domains]
         (site,) = [name for name in names if name not in hold_out]
-        model = _load_run(trial, folder, cut)
-        yield predict_site(model, trial, trial.dataset.domains.index(site), data)
+        model = load(_find_model(plan.members(trial), folder, options, cut))
+        yield predict_site(model, trial, trial.dataset.domains.index(site), options.data)
 
 
-def _load_run(trial: Trial, folder: Path, cut: Collection[str]) -> TrainedModel:
-    """Load the selected model of a run that is finished, or that a time limit stopped."""
+def _find_model(trials: Sequence[Trial], folder: Path, options: RunOptions, cut: Collection[str]) -> Path:
+    """Return the folder of the selected model of a run, or of the average of several runs, which is made if needed.
+
+    Runs that a time limit stopped before they had a model are left out; one that is left alone is not averaged.
+    """
+    runs = [folder / RUNS / trial.id for trial in trials if _has_model(trial, folder, cut)]
+    first = trials[0]
+    if not runs:
+        raise _missing_model(first, folder / RUNS / first.id)
+    if len(runs) < len(trials):
+        out = ", ".join(first.dataset.domains[number] for number in first.test_domains)
+        note(
+            f"{first.label}, {f'held out {out}' if out else 'all sites'}: {len(runs)} of {len(trials)} runs give the "
+            "model; the time limit stopped the others before they had one."
+        )
+    if len(runs) == 1:
+        return runs[0]
+    group = Group(first.label, tuple(read_member(read_run(run)) for run in runs))
+    planned = plan_combinations([group], folder / SOUPS, [UNIFORM])
+    list(combine(planned, options.data, options.engine))
+    return planned[0].folders[UNIFORM]
+
+
+def _has_model(trial: Trial, folder: Path, cut: Collection[str]) -> bool:
+    """Return True for a run that is finished, or that a time limit stopped when it had a model."""
     run = folder / RUNS / trial.id
     if trial.id in cut:
-        if not (run / MODEL / DESCRIPTION).exists():
-            last = Modifier.find_final(trial.modifiers)
-            missing = (
-                "an evaluation"
-                if last is None
-                else f"the end, where {type(trial.modifiers[last]).__name__} has its model,"
-            )
-            other = "" if last is None else ", or without this modifier"
-            raise UsageError(
-                f"Expected {missing} of every run within the time limit; found none in {run}. Give the same command "
-                f"again to continue, or begin again with another --out and more --minutes{other}."
-            )
-    elif not (run / DONE).exists():
+        return (run / MODEL / DESCRIPTION).exists()
+    if not (run / DONE).exists():
         raise InUseError(
             f"Expected a finished run in {run}; found one that another process still trains. Wait until it ends, "
             "then give the same command again."
         )
-    return load(run)
+    return True
+
+
+def _missing_model(trial: Trial, run: Path) -> UsageError:
+    """Return the error for a run that a time limit stopped before it had a model."""
+    last = Modifier.find_final(trial.modifiers)
+    missing = (
+        "an evaluation" if last is None else f"the end, where {type(trial.modifiers[last]).__name__} has its model,"
+    )
+    other = "" if last is None else ", or without this modifier"
+    return UsageError(
+        f"Expected {missing} of every run within the time limit; found none in {run}. Give the same command "
+        f"again to continue, or begin again with another --out and more --minutes{other}."
+    )
 
 
 def choose_algorithm(results: Mapping[str, Sequence[SiteResult]]) -> tuple[str, dict[str, Forecast]]:
@@ -129,9 +166,9 @@ def finish_model(
     results: Mapping[str, Sequence[SiteResult]],
     forecasts: Mapping[str, Forecast],
     folder: Path,
-    data: Path | None,
+    options: RunOptions,
     cut: Collection[str] = (),
-) -> int:
+) -> dict[str, Any]:
     """Write the model that was trained on all sites, with the forecast, its temperature, and a model card.
 
     Args:
@@ -140,33 +177,34 @@ def finish_model(
         results: Predictions at held-out sites, by algorithm.
         forecasts: Forecast for a new site, by algorithm.
         folder: Folder of the model.
-        data: Data folder.
+        options: Data folder, and the device that averages weights.
         cut: Ids of the trials that a time limit stopped before their last step.
 
     Returns:
-        The step of the model.
+        The description of the model.
     """
     final = plan.finals[chosen]
-    run = folder / RUNS / final.id
-    model = _load_run(final, folder, cut)
+    source = _find_model(plan.members(final), folder, options, cut)
+    model = load(source)
     sites = {found.site: _metrics(found, model.classes) for found in results[chosen]}
     extra: dict[str, Any] = {
         "forecast": _forecast_json(forecasts[chosen]),
         "compared": {name: _forecast_json(found) for name, found in forecasts.items()},
         "sites": {name: found.to_json() for name, found in sites.items()},
         **({"stopped_runs": len(cut)} if cut else {}),
+        **({"soup": plan.soup} if plan.soup > 1 else {}),
     }
     if model.task == "classification":
-        validation = predict_validation(model, final, data)
+        validation = predict_validation(model, final, options.data)
         temperature = fit_model_temperature(validation)
         extra["temperature"] = temperature
         extra["calibration"] = {
             found.site: scale_temperature(found.logits.numpy(), found.labels.numpy(), temperature).to_json()
             for found in results[chosen]
         }
-    description = write_model(run, folder, extra)
-    write_card(folder, description, sites, results[chosen], final, data)
-    return int(description["selection"]["step"])
+    description = write_model(source, folder, extra)
+    write_card(folder, description, sites, results[chosen], final, options.data)
+    return description
 
 
 def fit_model_temperature(validation: SiteResult) -> float:
@@ -195,7 +233,7 @@ def _forecast_json(found: Forecast) -> dict[str, Any]:
 
 
 def write_model(run: Path, folder: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the selected model of a run into the folder of the model, with further facts in its description.
+    """Copy the model of a run, or of an average of runs, into the folder of the model, with further facts.
 
     Returns:
         The description.

@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from pogm._system.errors import DataError, UsageError
 from pogm._system.files import canonical_json, read_json, readable_json, write_atomic
 from pogm._system.saved import check_form
+from pogm.benchmark.combining.checks import find_live_norms
 from pogm.benchmark.plan.combination import Combination
 from pogm.benchmark.plan.parsing import build_trial
 from pogm.benchmark.plan.settings import check_settings, settings_for
@@ -21,6 +22,7 @@ from pogm.benchmark.progress.estimate import measure_cost
 from pogm.benchmark.runs.context import use_threads
 from pogm.benchmark.runs.runner import RunOptions
 from pogm.data.datasets.base import Domain, DomainDataset, split_domain
+from pogm.models.weights import RANDOM
 
 PLAN = "plan.json"
 EPOCHS = 20  # default length: each image of a site of median size is drawn about this often
@@ -39,21 +41,27 @@ class TrainingPlan:
         sites: Names of the sites that may be used for training.
         forecasts: For each algorithm, one run for each site, which holds out that site.
         finals: For each algorithm, the run on all sites. Only that of the chosen algorithm is trained.
+        soup: Number of runs whose weights are averaged, instead of each of these runs; see `members`.
     """
 
     sites: tuple[str, ...]
     forecasts: Mapping[str, Sequence[Trial]]
     finals: Mapping[str, Trial]
+    soup: int = 1
+
+    def members(self, *trials: Trial) -> list[Trial]:
+        """Return the runs that are trained instead of runs of the plan: these, and others with other minibatches."""
+        return [member for trial in trials for member in trial.soup_members(self.soup)]
 
     @property
     def trials(self) -> list[Trial]:
         """All runs that hold out a site."""
-        return [trial for trials in self.forecasts.values() for trial in trials]
+        return self.members(*(trial for trials in self.forecasts.values() for trial in trials))
 
     @property
     def first_trials(self) -> list[Trial]:
-        """Runs that do not depend on results of other runs; with one algorithm, also the run on all sites."""
-        return [*self.trials, *(self.finals.values() if len(self.finals) == 1 else ())]
+        """Runs that do not depend on results of other runs; with one algorithm, also those on all sites."""
+        return [*self.trials, *(self.members(*self.finals.values()) if len(self.finals) == 1 else ())]
 
 
 def make_plan(
@@ -62,6 +70,7 @@ def make_plan(
     hold_out: Sequence[str],
     settings: Sequence[str],
     steps: int,
+    soup: int = 1,
     **options: Any,
 ) -> TrainingPlan:
     """Plan the runs behind a model.
@@ -72,10 +81,11 @@ def make_plan(
         hold_out: Sites that are never used for training.
         settings: Hyperparameters as texts, such as "lr=1e-4".
         steps: Minibatches of each site.
+        soup: Number of runs whose weights are averaged, instead of each run.
         options: Other fields of the trials.
 
     Raises:
-        UsageError: If a site is unknown, or fewer than two sites are left.
+        UsageError: If a site is unknown, fewer than two sites are left, or the weights of runs cannot be averaged.
     """
     hold_out = tuple(dict.fromkeys(hold_out))
     unknown = [site for site in hold_out if site not in dataset.domains]
@@ -111,11 +121,23 @@ def make_plan(
             **options,
         )
 
-    return TrainingPlan(
-        sites=sites,
-        forecasts={name: [plan(name, (*hold_out, site)) for site in sites] for name in algorithms},
-        finals={name: plan(name, hold_out) for name in algorithms},
-    )
+    finals = {name: plan(name, hold_out) for name in algorithms}
+    if soup > 1:
+        _check_averages(finals.values())
+    forecasts = {name: [plan(name, (*hold_out, site)) for site in sites] for name in algorithms}
+    return TrainingPlan(sites, forecasts, finals, soup)
+
+
+def _check_averages(trials: Iterable[Trial]) -> None:
+    """Check that the weights of runs can be averaged, before they are trained. Only models that adapt may be refused.
+
+    Raises:
+        UsageError: If the statistics of batch norm could not be computed again for an average.
+    """
+    for trial in trials:
+        if trial.adapts:
+            network = replace(trial, training=replace(trial.training, weights=RANDOM)).task(None).build_network()
+            find_live_norms(trial, network, "Leave --soup out, or choose another algorithm.")
 
 
 def check_data(plan: TrainingPlan, domains: Sequence[Domain]) -> None:
@@ -157,12 +179,15 @@ def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, work
     runs = sum(_count_in_a_row(plan, options, workers))
     evaluated = len(plan.first_trials) / len(share_training(plan.first_trials))  # runs of one training
     evaluations = runs * evaluated * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
+    if plan.soup > 1:  # each average predicts its validation images
+        evaluations += (len(plan.trials) + plan.soup) / plan.soup
     seconds = deadline - time.monotonic()
     steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
     if steps < EVALUATIONS:
         least = (EVALUATIONS * step * runs + evaluations * evaluation) / (PLANNED_SHARE * 60)
+        count = len(plan.trials) + plan.soup
         raise UsageError(
-            f"Expected time for at least {EVALUATIONS} minibatches in each of {len(plan.trials) + 1} runs; found "
+            f"Expected time for at least {EVALUATIONS} minibatches in each of {count} runs; found "
             f"{max(seconds, 0):.0f} s, with {step:.2g} s for a minibatch and {evaluation:.2g} s for an evaluation. "
             f"Pass --minutes {math.ceil(2 * least)} or more, a smaller --network, or smaller images (--set "
             "image_size=128)."
@@ -188,7 +213,8 @@ def _count_in_a_row(plan: TrainingPlan, options: RunOptions, workers: int) -> tu
     Runs that share their training count as one.
     """
     processes = workers if options.engine.torch_device().type == "cpu" else 1
-    return math.ceil(len(share_training(plan.first_trials)) / processes), int(len(plan.finals) > 1)
+    later = plan.soup if len(plan.finals) > 1 else 0
+    return math.ceil(len(share_training(plan.first_trials)) / processes), math.ceil(later / processes)
 
 
 def read_steps(folder: Path, options: Mapping[str, Any]) -> int | None:
