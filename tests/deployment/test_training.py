@@ -201,8 +201,9 @@ def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch)
         steps_in_time(plan, 130, options, workers=2)
 
 
+@pytest.mark.parametrize("soup", [1, 2])
 def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_continues_them(
-    photographs, tmp_path, monkeypatch, capsys
+    photographs, tmp_path, monkeypatch, capsys, soup
 ):
     """The clock of this test advances by 180 s when a further run has been evaluated more often than before."""
     folder = tmp_path / "model"
@@ -218,11 +219,14 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(worker.multiprocessing, "get_context", lambda kind: CONTEXT)
     monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.3, 0.0, 1.0))
-    words = ("train", photographs[0], *SMALL, "--algorithm", "ERM", "--hold-out", "c", "--minutes", 10, "--out", folder)
+    words = ("train", photographs[0], *SMALL, "--hold-out", "c", "--minutes", 10, "--soup", soup, "--out", folder)
     assert main([str(word) for word in words]) == 0
-    assert "The time limit stopped 3 runs before their last minibatch" in capsys.readouterr().out
-    assert load(folder).description["stopped_runs"] == 3
-    assert "A time limit stopped 3 of the runs before their last minibatch." in (folder / "card.md").read_text()
+    assert f"The time limit stopped {3 * soup} runs before their last minibatch" in capsys.readouterr().out
+    description = load(folder).description
+    assert description["stopped_runs"] == 3 * soup
+    assert description.get("combination", {"kept": 1})["kept"] == soup
+    card = (folder / "card.md").read_text()
+    assert f"A time limit stopped {3 * soup} of the runs before their last minibatch." in card
     known |= read()
     assert main([str(word) for word in words]) == 0
     for name, lines in read().items():
