@@ -205,7 +205,7 @@ def test_time_budget_chooses_the_number_of_minibatches(photographs, monkeypatch)
 def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_continues_them(
     photographs, tmp_path, monkeypatch, capsys, soup
 ):
-    """The clock of this test advances by 180 s when a further run has been evaluated more often than before."""
+    """The clock of this test advances by 180 s or 90 s when a further run has been evaluated more often than before."""
     folder = tmp_path / "model"
     known: dict[str, list[str]] = {}
 
@@ -213,7 +213,7 @@ def test_runs_that_the_time_limit_stops_give_a_model_and_the_same_command_contin
         return {path.parent.name: path.read_text().splitlines() for path in folder.glob("runs/*/records.jsonl")}
 
     clock = SimpleNamespace(
-        monotonic=lambda: 180.0 * sum(len(lines) > len(known.get(name, [""])) for name, lines in read().items())
+        monotonic=lambda: 180.0 / soup * sum(len(lines) > len(known.get(name, [""])) for name, lines in read().items())
     )
     for module in (local, training_plan, train):
         monkeypatch.setattr(module, "time", clock)
