@@ -40,9 +40,10 @@ To continue a sweep, name its archive; it is written if it does not exist yet:
 
 The script unpacks the finished runs, runs the command of the sweep until the time is over, and packs the runs that have
 finished since. Options of `pogm experiment` can follow, such as `--workers 2`, `--algorithms "ROW"`, or `--weights`
-with the path of the file. If the command below names rows, pass them with `--algorithms`. Then `python benchmarks/update_results.py` updates the tables and this plan. Sweeps of
-variants and ablations of POGM, and of fewer domains, have some runs in common with the evidence; these are trained and
-packed once. Rows that differ only in weight averages are trained once; name them all in `--algorithms`.
+with the path of the file. If the command below names rows, pass them with `--algorithms`. Then `python
+benchmarks/update_results.py` updates the tables and this plan. Sweeps of variants and ablations of POGM, and of fewer
+domains, have some runs in common with the evidence; these are trained and packed once. Rows that differ only in weight
+averages are trained once; name them all in `--algorithms`.
 """
 
 

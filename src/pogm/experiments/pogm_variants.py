@@ -2,8 +2,9 @@
 
 A variant succeeds on a dataset if its gains over ERM and over its control with κ = 0 are more than two standard errors
 (training-domain validation, at least ten seeds). It succeeds if it does so on three datasets. A variant without success
-on the first three is not run on further ones. POGM with the ERM centre and κ = 0 is ERM, so it is also the control of the variants whose centre is ERM's trajectory. Two rows have no matching:
-ERM with the step length of Fish, and Fish with that of ERM. All rows have the same data, first weights and minibatches.
+on the first three is not run on further ones. POGM with the ERM centre and κ = 0 is ERM, so it is also the control of
+the variants whose centre is ERM's trajectory. Two rows have no matching: ERM with the step length of Fish, and Fish
+with that of ERM. All rows have the same data, first weights and minibatches.
 """
 
 from collections.abc import Mapping, Sequence
