@@ -1,4 +1,4 @@
-"""``pogm train --soup N``: the forecast and the model are those of averaged weights; stops, refusals, time limits."""
+"""``pogm train --soup N``: the forecast and the model are those of greedy soups; stops, refusals, time limits."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from pogm.deployment.training_plan import make_plan, plan_deadlines, steps_in_ti
 from pogm.engine.engine import Engine
 
 NETWORK = ["network=small_cnn", "weights=random"]
-RUNS = 3  # of each average
+RUNS = 3  # of each soup
 
 
 def words_for(root: Path, out: Path) -> list[object]:
@@ -38,12 +38,14 @@ def words_for(root: Path, out: Path) -> list[object]:
 
 @pytest.fixture(scope="module")
 def averaged(photographs, tmp_path_factory) -> Path:
-    """Model of the sites a and b, with c held out: the mean of three runs."""
+    """Model of the sites a and b, with c held out: a soup of three runs."""
     folder = tmp_path_factory.mktemp("averaged") / "model"
     end = pogm(*words_for(photographs[0], folder), "--json", folder.parent / "result.json")
     assert end.code == 0, end.err
-    assert f"Model: {folder} (ERM, mean of 3 runs), with its card: " in end.out
-    assert json.loads((folder.parent / "result.json").read_text())["averaged_runs"] == RUNS
+    number = len(kept_of(folder, ["c"]))
+    assert number > 1, "else nothing is averaged"
+    assert f"Model: {folder} (ERM, mean of {number} of 3 runs), with its card: " in end.out
+    assert json.loads((folder.parent / "result.json").read_text())["averaged_runs"] == number
     return folder
 
 
@@ -52,6 +54,12 @@ def runs_of(folder: Path, held_out: list[str]) -> list[Path]:
     found = [path.parent for path in folder.glob("runs/*/trial.json")]
     found = [run for run in found if sorted(load(run).description["held_out"]) == held_out]
     return sorted(found, key=lambda run: load_trial(run).hparams_seed)
+
+
+def kept_of(folder: Path, held_out: list[str]) -> list[Path]:
+    """Return the runs that soups of these runs have kept."""
+    kept = {run for path in folder.glob("soup/*/trial.json") for run in json.loads(path.read_text())["members"]}
+    return [run for run in runs_of(folder, held_out) if run.name in kept]
 
 
 def mean_by_hand(runs: list[Path]) -> TrainedModel:
@@ -93,9 +101,8 @@ def test_runs_of_an_average_differ_in_their_minibatches_only(photographs):
     assert len({trial.id for trial in plan.first_trials}) == len(plan.first_trials) == 12
 
 
-def test_model_is_the_naive_mean_of_the_final_runs(averaged):
-    runs = runs_of(averaged, ["c"])
-    assert len(runs) == RUNS
+def test_model_is_the_naive_mean_of_the_final_runs_that_are_kept(averaged):
+    runs = kept_of(averaged, ["c"])
     model, expected, single = load(averaged), mean_by_hand(runs), load(runs[0])
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in expected.named_parameters()]
     for found, mean in zip(model.parameters(), expected.parameters(), strict=True):
@@ -106,8 +113,8 @@ def test_model_is_the_naive_mean_of_the_final_runs(averaged):
 def test_forecast_and_temperature_are_those_of_averaged_models(averaged, photographs):
     description = json.loads((averaged / "model.json").read_text())
     for number, site in enumerate("ab"):
-        runs = runs_of(averaged, [site, "c"])
-        assert len(runs) == RUNS
+        assert len(runs_of(averaged, [site, "c"])) == RUNS
+        runs = kept_of(averaged, [site, "c"])
         found, single = description["sites"][site], None
         for model in (mean_by_hand(runs), load(runs[0])):
             result = predict_site(model, load_trial(runs[0]), number, photographs[0])
@@ -125,12 +132,13 @@ def test_forecast_and_temperature_are_those_of_averaged_models(averaged, photogr
 
 def test_card_and_description_name_the_average(averaged):
     card, description = (averaged / "card.md").read_text(), load(averaged).description
-    assert (description["algorithm"], description["soup"]) == ("ERM, uniform soup", RUNS)
-    assert description["combination"]["kept"] == RUNS
-    assert "- **Averaged runs**: 3 of 3\n" in card
-    steps = ", ".join(str(member["step"]) for member in description["combination"]["members"])
+    assert (description["algorithm"], description["soup"]) == ("ERM, greedy soup", RUNS)
+    kept = [member for member in description["combination"]["members"] if member["kept"]]
+    assert description["combination"]["kept"] == len(kept)
+    assert f"- **Averaged runs**: {len(kept)} of 3\n" in card
+    steps = ", ".join(str(member["step"]) for member in kept)
     assert f"- **Selected steps**: {steps}, by training-domain validation\n" in card
-    assert "trained with ERM on 2 sites: a, b. Its weights are the mean of those of 3 runs" in card
+    assert f"trained with ERM on 2 sites: a, b. Its weights are the mean of those of {len(kept)} runs" in card
     assert "Averaged runs" in (averaged / "card.html").read_text()
     assert str(averaged.parent) not in (averaged / "model.json").read_text()
 
@@ -187,7 +195,8 @@ def test_runs_without_a_model_at_the_time_limit_are_left_out(averaged, photograp
         shutil.rmtree(folder / "runs" / missing.name)
         cut.add(missing.name)
         result = next(held_out_results(plan, "ERM", folder, ("c",), options, cut))
-        expected = predict_site(mean_by_hand(left), load_trial(first), 0, photographs[0])
+        kept = kept_of(folder, ["a", "c"]) if len(left) > 1 else left
+        expected = predict_site(mean_by_hand(kept), load_trial(first), 0, photographs[0])
         torch.testing.assert_close(result.logits, expected.logits, rtol=1e-4, atol=1e-5)
         assert f"ERM, held out c, a: {len(left)} of 3 runs give the model; the time limit" in capsys.readouterr().err
 
@@ -201,11 +210,11 @@ def test_compared_algorithms_are_averaged(photographs, tmp_path):
     means = {name: found["mean"] for name, found in description["compared"].items()}
     chosen = max(means, key=means.get)
     assert list(means) == ["ERM", "ERM + SMA"]
-    assert description["algorithm"] == f"{chosen}, uniform soup"
+    assert description["algorithm"] == f"{chosen}, greedy soup"
     assert description["domains"] == ["a", "b", "c"]
     assert len(list(folder.glob("runs/*/done"))) == 2 * 2 * 3 + 2
     assert len(list(folder.glob("soup/*/done"))) == 2 * 3 + 1
-    model, expected = load(folder), mean_by_hand([r for r in runs_of(folder, []) if label(r) == chosen])
+    model, expected = load(folder), mean_by_hand([r for r in kept_of(folder, []) if label(r) == chosen])
     for found, mean in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(found, mean, rtol=1e-6, atol=1e-8)
 
@@ -238,10 +247,10 @@ def test_time_and_dry_run_count_all_runs(photographs, tmp_path, monkeypatch):
     monkeypatch.setattr(training_plan, "measure_cost", lambda trial, options: (0.5, 2.0, 1.0))
     monkeypatch.setattr(training_plan, "time", SimpleNamespace(monotonic=lambda: 100.0))
     dataset, options = Folder.from_path(photographs[0]), RunOptions(engine=Engine("cpu"))
-    # As in test_time_budget_chooses_the_number_of_minibatches, with twice as many runs. Each of four averages predicts
-    # its validation images, which takes the time of an evaluation.
+    # As in test_time_budget_chooses_the_number_of_minibatches, with twice as many runs. Each of eight runs, and as many
+    # averages, predict the validation images, which takes the time of an evaluation.
     plan = make_plan(dataset, ["ERM"], (), NETWORK, 100, 2)
-    assert steps_in_time(plan, 580, options, workers=2) == int((360 - 4 * 24 - 5 * 2 - 4 * 2) / (4 * 0.5))
+    assert steps_in_time(plan, 580, options, workers=2) == int((360 - 4 * 24 - 5 * 2 - 16 * 2) / (4 * 0.5))
     with pytest.raises(UsageError, match="minibatches in each of 8 runs"):
         steps_in_time(plan, 130, options, workers=2)
     # Twelve runs of two algorithms, then two on all sites.
@@ -256,7 +265,7 @@ def test_table_is_trained_evaluated_and_predicted(tmp_path, regression):
     more = ("--steps", 40, "--set", "lr=0.01", "--device", "cpu", "--workers", 1, "--soup", 2)
     end = pogm("train", f"{table}:{OPTIONS},domain=site", *more, "--hold-out", "d", "--out", folder)
     assert end.code == 0, end.err
-    model, expected = load(folder), mean_by_hand(runs_of(folder, ["d"]))
+    model, expected = load(folder), mean_by_hand(kept_of(folder, ["d"]))
     for found, mean in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(found, mean, rtol=1e-6, atol=1e-8)
     assert ("temperature" in model.description) is not regression
@@ -268,7 +277,7 @@ def test_table_is_trained_evaluated_and_predicted(tmp_path, regression):
 def test_folder_of_images_is_evaluated_predicted_and_exported(averaged, photographs, tmp_path):
     end = pogm("evaluate", averaged, photographs[0] / "c", "--json", tmp_path / "c.json")
     assert end.code == 0, end.err
-    assert "ERM, uniform soup, small_cnn" in end.out
+    assert "ERM, greedy soup, small_cnn" in end.out
     assert pogm("predict", averaged, photographs[0] / "c", "--csv", tmp_path / "c.csv").code == 0
     assert len((tmp_path / "c.csv").read_text().splitlines()) == 13
     assert pogm("export", averaged, "--to", "torch-export", "--out", tmp_path / "model.pt2").code == 0

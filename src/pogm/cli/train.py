@@ -32,7 +32,7 @@ class Train(Command):
 pogm train ./hospitals --out model
 pogm train ./hospitals --hold-out site_c --out model                  then: pogm evaluate model ./hospitals/site_c
 pogm train ./hospitals --compare ERM Fish POGM --minutes 30 --out model
-pogm train ./hospitals --soup 3 --out model                           the mean of the weights of three runs
+pogm train ./hospitals --soup 3 --out model                           average the weights of three runs
 pogm train patients.csv:label=outcome,domain=hospital --out model      a table, or arrays in an .npz file
 pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_size=128 --out model"""
     notes: ClassVar[str] = (
@@ -78,8 +78,8 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         most=MOST_STEPS,
     )
     soup: int = option(
-        "Train N runs with the same initial weights and other minibatches instead of each run, and average their "
-        "weights (default: 1).",
+        "Train N runs with the same initial weights and other minibatches instead of each run, and average the weights "
+        "of those that do not lower the validation accuracy (default: 1). For pretrained networks.",
         1,
         least=1,
         most=MOST_MEMBERS,
@@ -191,7 +191,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
 
         finals = plan.members(next(iter(plan.finals.values())))
         one = f"{self.soup}" if self.soup > 1 else "one"
-        average = f" Each model is the mean of the weights of {self.soup} runs." if self.soup > 1 else ""
+        average = f" Each model averages the weights of up to {self.soup} runs." if self.soup > 1 else ""
         print_line(
             f"{len(plan.trials)} runs that hold out a site, then {one} on all sites; {finals[0].steps} minibatches "
             f"each.{average}"
@@ -274,7 +274,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.cli.single_run import model_commands
         from pogm.data.dataset_paths import is_file_name, split_options
 
-        average = f", mean of {averaged} runs" if averaged > 1 else ""
+        average = f", {f'mean of {averaged}' if averaged > 1 else 'one'} of {self.soup} runs" if self.soup > 1 else ""
         print_line(f"Model: {self.out} ({chosen}{average}), with its card: {self.out / 'card.html'}")
         commands = model_commands(final, self.out)
         if not any(command.startswith("pogm evaluate") for command in commands):  # its samples are not read from files

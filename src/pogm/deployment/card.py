@@ -140,7 +140,7 @@ def _selected(description: Mapping[str, Any]) -> dict[str, str]:
         planned = description.get("soup", 1)
         runs = {"Averaged runs": f"none; the time limit left one of {planned}"} if planned > 1 else {}
         return runs | {"Selected step": f"{selection['step']}, by {selection['rule']}"}
-    steps = ", ".join(str(member["step"]) for member in average["members"])
+    steps = ", ".join(str(member["step"]) for member in average["members"] if member["kept"])
     return {
         "Averaged runs": f"{average['kept']} of {description['soup']}",
         "Selected steps": f"{steps}, by {RULE}",
@@ -163,7 +163,7 @@ def _task(description: Mapping[str, Any]) -> str:
     mean = (
         f" Its weights are the mean of those of {average['kept']} runs, which began at the same weights and had other "
         "minibatches."
-        if average
+        if average and average["kept"] > 1
         else ""
     )
     return (

@@ -34,7 +34,7 @@ from pogm.deployment.training_plan import TrainingPlan
 from pogm.modifiers.base import Modifier
 
 RUNS = "runs"
-SOUPS, UNIFORM = "soup", "uniform"  # folder of averages, and how runs are averaged
+SOUPS, GREEDY = "soup", "greedy"  # folder of averages, and how runs are averaged
 PREDICTION_BATCH = 64
 
 
@@ -88,7 +88,7 @@ def held_out_results(
 
 
 def _find_model(trials: Sequence[Trial], folder: Path, options: RunOptions, cut: Collection[str]) -> Path:
-    """Return the folder of the selected model of a run, or of the average of several runs, which is made if needed.
+    """Return the folder of the selected model of a run, or of the greedy soup of several runs, which is made if needed.
 
     Runs that a time limit stopped before they had a model are left out; one that is left alone is not averaged.
     """
@@ -105,9 +105,9 @@ def _find_model(trials: Sequence[Trial], folder: Path, options: RunOptions, cut:
     if len(runs) == 1:
         return runs[0]
     group = Group(first.label, tuple(read_member(read_run(run)) for run in runs))
-    planned = plan_combinations([group], folder / SOUPS, [UNIFORM])
+    planned = plan_combinations([group], folder / SOUPS, [GREEDY])
     list(combine(planned, options.data, options.engine))
-    return planned[0].folders[UNIFORM]
+    return planned[0].folders[GREEDY]
 
 
 def _has_model(trial: Trial, folder: Path, cut: Collection[str]) -> bool:

@@ -41,7 +41,7 @@ class TrainingPlan:
         sites: Names of the sites that may be used for training.
         forecasts: For each algorithm, one run for each site, which holds out that site.
         finals: For each algorithm, the run on all sites. Only that of the chosen algorithm is trained.
-        soup: Number of runs whose weights are averaged, instead of each of these runs; see `members`.
+        soup: Number of runs of a greedy soup, instead of each of these runs; see `members`.
     """
 
     sites: tuple[str, ...]
@@ -81,7 +81,7 @@ def make_plan(
         hold_out: Sites that are never used for training.
         settings: Hyperparameters as texts, such as "lr=1e-4".
         steps: Minibatches of each site.
-        soup: Number of runs whose weights are averaged, instead of each run.
+        soup: Number of runs of a greedy soup, instead of each run.
         options: Other fields of the trials.
 
     Raises:
@@ -179,8 +179,8 @@ def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, work
     runs = sum(_count_in_a_row(plan, options, workers))
     evaluated = len(plan.first_trials) / len(share_training(plan.first_trials))  # runs of one training
     evaluations = runs * evaluated * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
-    if plan.soup > 1:  # each average predicts its validation images
-        evaluations += (len(plan.trials) + plan.soup) / plan.soup
+    if plan.soup > 1:  # a greedy soup predicts the validation images once for each run and once for each average
+        evaluations += 2 * (len(plan.trials) + plan.soup)
     seconds = deadline - time.monotonic()
     steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
     if steps < EVALUATIONS:
