@@ -12,7 +12,7 @@ from pogm.cli import main
 from pogm.evidence.sweeps import SOUP_SWEEPS
 from pogm.experiments import all_experiments, soups
 from pogm.experiments.base import SCALES
-from pogm.experiments.output import empty_run, label_runs
+from pogm.experiments.output import empty_run, find_combinations
 from pogm.experiments.soups import MEMBERS, soup_table
 
 DIGITS = replace(SCALES["embedded"], datasets=("RotatedDigits",), seeds=2, changed_by=("--trials",))
@@ -89,8 +89,9 @@ def test_experiment_shows_combinations_of_its_own_runs_only(by_row):
     runs = finished(by_row)
     own = combination(runs[:2], "greedy soup", 0.7)
     foreign = replace(own, id="foreign", members=(runs[0].id, "another run"))
-    found = label_runs(by_row, {run.id: run for run in (*runs, own, foreign)}, Path("."))
-    assert [run.id for run in found if run.members] == [own.id]
+    found = find_combinations(runs, {run.id: run for run in (*runs, own, foreign)})
+    assert [run.id for run in found] == [own.id]
+    assert [name for name, one in all_experiments().items() if one.combines] == ["soups"]
 
 
 def test_sweep_counts_a_combination_as_one_run_of_a_held_out_domain():

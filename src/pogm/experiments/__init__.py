@@ -19,9 +19,9 @@ def all_experiments() -> dict[str, Experiment]:
         module = importlib.import_module(f"{__name__}.{info.name}")
         if hasattr(module, "plan") and hasattr(module, "exhibits"):
             title, _, text = (module.__doc__ or "").strip().partition("\n")
-            by_row = getattr(module, "BY_ROW", False)
+            by_row, combines = getattr(module, "BY_ROW", False), getattr(module, "COMBINES", False)
             found[info.name] = Experiment(
-                info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits, by_row
+                info.name, title.rstrip("."), text.strip(), module.plan, module.exhibits, by_row, combines
             )
     return dict(sorted(found.items(), key=lambda item: (_rank(item[0]), item[0])))
 

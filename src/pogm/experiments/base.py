@@ -197,6 +197,7 @@ class Experiment:
     plan: Callable[[Scale], Plan]  # trials by row
     exhibits: Callable[[Sequence[Run], Scale], list[Exhibit]]  # tables and figures from the runs of the plan
     by_row: bool = False  # rows run one after the other
+    combines: bool = False  # combinations of its runs, made by pogm soup and pogm ensemble, are rows, too
 
     def rows(self, scale: Scale) -> Plan:
         """Return the planned trials by row, for the rows that the scale selects."""

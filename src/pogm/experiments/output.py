@@ -43,6 +43,7 @@ def show(chosen: Sequence[Experiment], scale: Scale, out: Path) -> tuple[Path, d
     for one in made:
         rows = one.rows(scale)
         found = label_runs(rows, runs, run_folder)
+        found += find_combinations(found, runs) if one.combines else []
         shown |= {run.id: run for run in found}
         exhibits = [_with_note(exhibit, scale) if rows else exhibit for exhibit in one.exhibits(found, scale)]
         sections.append(Section(one.title, tuple(exhibits), one.text, command(one.name, scale, out)))
@@ -75,17 +76,18 @@ def output_folder(scale: Scale, out: Path) -> Path:
 
 
 def label_runs(rows: Plan, runs: Mapping[str, Run], folder: Path) -> list[Run]:
-    """Return the runs of a plan in the order of its rows, labelled by the row, then the combinations of them.
-
-    A missing run is an empty one.
-    """
-    found = [
+    """Return the runs of a plan in the order of its rows, labelled by the row. A missing run is an empty one."""
+    return [
         replace(runs.get(trial.id) or empty_run(trial, folder), label=row.name)
         for row, trials in rows.items()
         for trial in trials
     ]
-    planned = {run.id for run in found}
-    return [*found, *(run for run in runs.values() if run.members and planned.issuperset(run.members))]
+
+
+def find_combinations(planned: Iterable[Run], runs: Mapping[str, Run]) -> list[Run]:
+    """Return the combinations whose members are all among the planned runs."""
+    names = {run.id for run in planned}
+    return [run for run in runs.values() if run.members and names.issuperset(run.members)]
 
 
 def describe_changes(scale: Scale) -> str:

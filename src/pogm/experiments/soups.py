@@ -21,6 +21,7 @@ from pogm.experiments import evidence, paired
 from pogm.experiments.base import ERM, Plan, Row, Scale
 from pogm.experiments.results import gain_column
 
+COMBINES = True
 MEMBERS = 3  # runs of a group
 ROWS = (ERM, Row("ERM", ("SMA",)))
 

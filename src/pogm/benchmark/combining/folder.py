@@ -172,6 +172,7 @@ def _trial_file(group: Group, rule: str, description: Mapping[str, Any], evaluat
             COMBINATION: facts,
         },
         "members": [member["run"] for member in members if member["kept"]],
+        "considered": [member["run"] for member in members],
         "provenance": {
             "pogm": pogm.__version__,
             "torch": torch.__version__,

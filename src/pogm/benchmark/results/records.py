@@ -51,6 +51,7 @@ TRIAL_FORM = {  # fields that are not listed may be missing: old run folders do 
         "combination?": {"rule": str, "kept": int, "considered": int, "seconds?": NUMBER},
     },
     "members?": [str],
+    "considered?": [str],
     "provenance?": {},
 }
 # Errors of files that were not written by this package, or were damaged.
@@ -71,7 +72,7 @@ class Run:
     failure: str | None  # error message of a run that failed
     provenance: Mapping[str, Any]  # versions and hardware
     final: Record | None = None  # record of averaged weights, such as SWAD's, that replaces the others in selection
-    members: tuple[str, ...] = ()  # ids of the runs that a combination averages
+    members: tuple[str, ...] = ()  # ids of the runs that a combination was made from
 
     @property
     def eligible(self) -> Sequence[Record]:
@@ -212,7 +213,7 @@ def read_run(folder: Path) -> Run:
         failure=None if done else read_failure(folder),
         provenance=saved.get("provenance") or {},
         final=final,
-        members=tuple(saved.get("members", ())),
+        members=tuple(saved.get("considered", saved.get("members", ()))),
     )
 
 
