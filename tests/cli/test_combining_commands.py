@@ -92,10 +92,8 @@ def test_runs_on_all_domains_have_validation_scores_instead_of_tables(tmp_path, 
     shown = capsys.readouterr()
     (soup,) = combinations(runs)
     score = load(soup.folder).description["selection"]["validation"]
-    assert (
-        shown.out
-        == f"RotatedDigits  trained on all domains  ERM, uniform soup  validation: {score:.1%}  {soup.folder}\n"
-    )
+    line = f"RotatedDigits  trained on all domains  ERM, uniform soup  2 of 2 runs  validation: {score:.1%}"
+    assert shown.out == f"{line}  {soup.folder}\n"
     assert f"Next: pogm export {soup.folder}" in shown.err
     assert "pogm report" not in shown.err, "it has nothing to show"
     assert main(["soup", str(runs), *DEVICE, "--rule", "uniform", "--json"]) == 0

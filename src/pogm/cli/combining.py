@@ -104,10 +104,11 @@ class Combining:
                 print_validation(planned)
 
         output.show(command, document, show_text)
-        first = next(iter(planned[0].folders.values()))
+        largest = min(planned, key=lambda one: len(one.group.trial.test_domains))  # trained on the most domains
+        first = next(iter(largest.folders.values()))
         shown = [folder] if inside else [folder, out]
         report = [f"pogm report {shlex.join(map(str, shown))}"] if has_tables else []
-        suggest([*report, *model_commands(planned[0].group.members[0].trial, first)[-1:]])
+        suggest([*report, *model_commands(largest.group.members[0].trial, first)[-1:]])
         return 0
 
 
@@ -131,15 +132,18 @@ def print_plan(planned: "Sequence[Planned]") -> None:
 def print_validation(planned: "Sequence[Planned]") -> None:
     """Print the validation score of each combination, for runs that have no accuracy at a held-out domain."""
     from pogm.benchmark.combining.folder import label_of
+    from pogm.benchmark.results.combined import COMBINATION
     from pogm.benchmark.runs.selected_model import MODEL, read_description
 
     for one in planned:
         group = one.group
         form = "R² {:.3f}" if group.trial.dataset.task == "regression" else "{:.1%}"
         for rule, folder in one.folders.items():
-            score = read_description(folder / MODEL)["selection"]["validation"]
+            description = read_description(folder / MODEL)
+            score, facts = description["selection"]["validation"], description[COMBINATION]
             shown = "unknown" if score is None else form.format(score)
             print_line(
-                f"{group.members[0].run.dataset}  {group.held_out}  {label_of(group, rule)}  validation: {shown}  "
+                f"{group.members[0].run.dataset}  {group.held_out}  {label_of(group, rule)}  "
+                f"{facts['kept']} of {facts['considered']} runs  validation: {shown}  "
                 f"{folder}"
             )

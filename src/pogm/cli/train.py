@@ -106,6 +106,7 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.benchmark.progress.run_progress import show_image_progress
         from pogm.cli.execution import check_weights_exist, make_run_options, prepare
         from pogm.deployment import training_plan
+        from pogm.models.weights import RANDOM
 
         start = time.monotonic()
         if self.minutes is not None and self.steps is not None:
@@ -117,6 +118,11 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         steps = training_plan.read_steps(self.out, options)
         plan = self._plan(dataset, steps or training_plan.LEAST_STEPS)
         check_weights_exist(plan.trials[:1], run_options)
+        if self.soup > 1 and plan.trials[0].training.weights == RANDOM:
+            note(
+                "--soup is for pretrained networks; averages of networks that begin with random weights gained little "
+                "or nothing in our comparisons."
+            )
         prepare(plan.trials[:1], run_options)
         domains = plan.trials[0].dataset.load(run_options.data, self.seed)  # with the settings of the command line
         training_plan.check_data(plan, domains)

@@ -141,10 +141,10 @@ def _selected(description: Mapping[str, Any]) -> dict[str, str]:
         runs = {"Averaged runs": f"none; the time limit left one of {planned}"} if planned > 1 else {}
         return runs | {"Selected step": f"{selection['step']}, by {selection['rule']}"}
     steps = ", ".join(str(member["step"]) for member in average["members"] if member["kept"])
-    return {
-        "Averaged runs": f"{average['kept']} of {description['soup']}",
-        "Selected steps": f"{steps}, by {RULE}",
-    }
+    kept, considered, planned = average["kept"], average["considered"], description["soup"]
+    reasons = {"the time limit": planned - considered, "the validation accuracy": considered - kept}
+    left_out = "".join(f"; {reason} left out {count}" for reason, count in reasons.items() if count)
+    return {"Averaged runs": f"{kept} of {planned}{left_out}", "Selected steps": f"{steps}, by {RULE}"}
 
 
 def _task(description: Mapping[str, Any]) -> str:

@@ -50,8 +50,12 @@ class TrainingPlan:
     soup: int = 1
 
     def members(self, *trials: Trial) -> list[Trial]:
-        """Return the runs that are trained instead of runs of the plan: these, and others with other minibatches."""
-        return [member for trial in trials for member in trial.soup_members(self.soup)]
+        """Return the runs that are trained instead of runs of the plan: these, then others with other minibatches.
+
+        So a time limit leaves one model for each run of the plan before it leaves more.
+        """
+        groups = [trial.soup_members(self.soup) for trial in trials]
+        return [member for members in zip(*groups, strict=True) for member in members]
 
     @property
     def trials(self) -> list[Trial]:
@@ -61,7 +65,8 @@ class TrainingPlan:
     @property
     def first_trials(self) -> list[Trial]:
         """Runs that do not depend on results of other runs; with one algorithm, also those on all sites."""
-        return [*self.trials, *(self.members(*self.finals.values()) if len(self.finals) == 1 else ())]
+        held_out = [trial for trials in self.forecasts.values() for trial in trials]
+        return self.members(*held_out, *(self.finals.values() if len(self.finals) == 1 else ()))
 
 
 def make_plan(
@@ -179,8 +184,8 @@ def steps_in_time(plan: TrainingPlan, deadline: float, options: RunOptions, work
     runs = sum(_count_in_a_row(plan, options, workers))
     evaluated = len(plan.first_trials) / len(share_training(plan.first_trials))  # runs of one training
     evaluations = runs * evaluated * (EVALUATIONS + 2) + len(plan.finals) / VALIDATION_SHARE
-    if plan.soup > 1:  # a greedy soup predicts the validation images once for each run and once for each average
-        evaluations += 2 * (len(plan.trials) + plan.soup)
+    if plan.soup > 1:  # a greedy soup predicts the validation images with each run, with each average, and at its end
+        evaluations += (2 + 1 / plan.soup) * (len(plan.trials) + plan.soup)
     seconds = deadline - time.monotonic()
     steps = int((PLANNED_SHARE * seconds - evaluations * evaluation) / (runs * step))
     if steps < EVALUATIONS:
