@@ -196,10 +196,10 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         from pogm.cli.planning import show_estimates
 
         finals = plan.members(next(iter(plan.finals.values())))
-        one = f"{self.soup}" if self.soup > 1 else "one"
+        count = str(self.soup) if self.soup > 1 else "one"
         average = f" Each model averages the weights of up to {self.soup} runs." if self.soup > 1 else ""
         print_line(
-            f"{len(plan.trials)} runs that hold out a site, then {one} on all sites; {finals[0].steps} minibatches "
+            f"{len(plan.trials)} runs that hold out a site, then {count} on all sites; {finals[0].steps} minibatches "
             f"each.{average}"
         )
         self.output.show("train", show_estimates([*plan.trials, *finals], run_options, self.workers))
@@ -214,7 +214,9 @@ pogm train ./hospitals --weights mobilenet_v2_imagenet.safetensors --set image_s
         cut = self._run_trials(plan.first_trials, run_options, first_end)
         if cut is None:
             return 1
-        note(f"{'Averaging weights, and p' if self.soup > 1 else 'P'}redicting the held-out sites")
+        note(
+            "Averaging weights and predicting the held-out sites" if self.soup > 1 else "Predicting the held-out sites"
+        )
         results = {
             name: list(training.held_out_results(plan, name, self.out, self.hold_out, run_options, cut))
             for name in plan.forecasts
